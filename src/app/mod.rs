@@ -47,10 +47,10 @@ pub enum StartError {
     #[error("{0}")]
     Config(Problems),
     #[error(
-        "can't listen on {address} ({key}): {source}; stop what listens there, or choose another address with {key}"
+        "can't listen on {address} ({key}): {cause}; stop what listens there, or choose another address with {key}"
     )]
-    Listen { address: SocketAddr, key: &'static str, source: std::io::Error },
-    #[error("{0}")]
+    Listen { address: SocketAddr, key: &'static str, cause: std::io::Error },
+    #[error(transparent)]
     Tls(#[from] TlsSetupError),
     #[error("keys.list: {0}")]
     List(#[from] ListError),
@@ -382,7 +382,7 @@ async fn heard(stream: &mut Option<tokio::signal::unix::Signal>) {
 }
 
 fn bind(address: SocketAddr, key: &'static str) -> Result<(TcpListener, SocketAddr), StartError> {
-    let failed = |source| StartError::Listen { address, key, source };
+    let failed = |cause| StartError::Listen { address, key, cause };
     let listener = listener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))

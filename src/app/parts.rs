@@ -28,10 +28,10 @@ const FEW_RULES: usize = 1_000;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum ListError {
-    #[error("{}: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source}", path.display())]
-    Parse { path: PathBuf, source: SuffixListError },
+    #[error("{}: {cause}", path.display())]
+    Read { path: PathBuf, cause: std::io::Error },
+    #[error("{}: {cause}", path.display())]
+    Parse { path: PathBuf, cause: SuffixListError },
     #[error("it makes names of the configuration wrong: {}", .0.join("; "))]
     Names(Vec<String>),
 }
@@ -52,8 +52,8 @@ pub(super) fn name_problems(config: &Config) -> Vec<(Subject, String)> {
 fn suffix_list(config: &Config) -> Result<Arc<SuffixList>, ListError> {
     let Some(path) = config.keys.list.clone() else { return Ok(SuffixList::built_in()) };
     match std::fs::read_to_string(&path) {
-        Ok(text) => SuffixList::parse(&text).map(Arc::new).map_err(|source| ListError::Parse { path, source }),
-        Err(source) => Err(ListError::Read { path, source }),
+        Ok(text) => SuffixList::parse(&text).map(Arc::new).map_err(|cause| ListError::Parse { path, cause }),
+        Err(cause) => Err(ListError::Read { path, cause }),
     }
 }
 
