@@ -58,6 +58,7 @@ enum At {
 /// Every `sh` block by its first line, in the order of the documents.
 const BLOCKS: &[(&str, Plan)] = &[
     ("make", Plan::Start(Server::First)),
+    ("cargo install --path . --locked", Plan::Not("would build it all again, and change what this user has installed")),
     ("curl -x http://127.0.0.1:3128 http://example.com/", Plan::Not("needs the Internet")),
     ("cargo run --release --example flaky_origin -- --port 8099 --limit 3", Plan::Start(Server::Origin)),
     ("cargo run --release -- serve --config docs/try.toml --data-dir target/try", Plan::Start(Server::Second)),
@@ -77,15 +78,18 @@ const BLOCKS: &[(&str, Plan)] = &[
         Plan::RunWith(At::First, ["https://example.com/feed", "https://127.0.0.1/feed"], denied_in_words),
     ),
     ("fusebox --version", Plan::Run(At::First, command_line)),
-    ("TOKEN=$(cat ~/.local/state/fusebox/admin.token)", Plan::Run(At::First, admin_calls)),
+    (
+        "TOKEN=$(cat \"${FUSEBOX_DATA_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/fusebox}/admin.token\")",
+        Plan::Run(At::First, admin_calls),
+    ),
     ("docker build -t fusebox .", Plan::Not("needs a container engine and its images")),
     (
         "echo 'correct horse' | fusebox hash-password",
         Plan::Run(At::First, |out| assert!(out.contains("$argon2id$"), "{out}")),
     ),
     (
-        "sqlite3 ~/.local/state/fusebox/fusebox.db \"VACUUM INTO 'target/fusebox-backup.db'\"",
-        Plan::RunThen(At::First, "sqlite3 target/fusebox-backup.db 'PRAGMA integrity_check'", |out| {
+        "DATA=${FUSEBOX_DATA_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/fusebox}",
+        Plan::RunThen(At::First, "sqlite3 \"$HOME/fusebox-backup.db\" 'PRAGMA integrity_check'", |out| {
             assert!(out.contains("ok"), "{out}");
         }),
     ),

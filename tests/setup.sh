@@ -1,7 +1,8 @@
 #!/bin/sh
 # Brings what the tests need beside Rust and a C compiler: curl, sqlite3, and a Python with requests and urllib3.
 # Python packages go into target/venv and nowhere else. Missing system packages are installed where this
-# runs as root on Debian or a relative of it; elsewhere they are named.
+# runs as root on Debian or a relative of it; elsewhere they are named. Node and Java are optional: without them the
+# tests with these clients are skipped.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,6 +22,10 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086 # a list of words
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $missing >/dev/null
 fi
+
+for optional in node java; do
+    command -v "$optional" >/dev/null || echo "optional, and not here: $optional"
+done
 
 venv=target/venv
 if ! "$venv/bin/python" -c 'import requests, urllib3' 2>/dev/null; then
