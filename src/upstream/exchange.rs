@@ -41,7 +41,7 @@ impl From<UpstreamError> for Failed {
 impl Upstream {
     /// Sends a request in origin-form to `origin` and waits for the response head.
     ///
-    /// `now` is read by [`since_boot`](crate::clock::since_boot). `sending` is called before anything may reach
+    /// `now` is read by [`since_boot`]. `sending` is called before anything may reach
     /// the origin, with the time that a new connection took.
     pub async fn send(
         self: &Arc<Self>,
