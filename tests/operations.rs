@@ -293,6 +293,25 @@ fn a_data_directory_that_cannot_be_means_no_persistence() {
     assert!(!fusebox.log().events("store").is_empty(), "the log says so: {}", fusebox.log().text());
 }
 
+#[test]
+fn a_damaged_database_is_left_alone_and_stops_nothing() {
+    let data = tempfile::tempdir().expect("a directory");
+    let file = data.path().join("fusebox.db");
+    let damaged = b"this was a database once".repeat(400);
+    std::fs::write(&file, &damaged).expect("written");
+    let fusebox = Setup::new(&loopback("[defaults]\nmax_errors = 1\n")).data(data.path()).start();
+    let upstream = Upstream::answering(status(500));
+    for _ in 0..2 {
+        fusebox.get(&upstream.url("u.test", "/")).assert_forwarded(500);
+    }
+    fusebox.get(&upstream.url("u.test", "/")).assert_refused("open", "u.test");
+    assert_eq!(fusebox.metric("fusebox_store_state"), 0.0);
+    assert!(fusebox.admin_with("GET", "/readyz", &[], None).text().contains("fusebox.db"));
+    assert_eq!(fusebox.state("u.test"), "open", "the token is kept beside it, and opens the admin port");
+    drop(fusebox);
+    assert!(std::fs::read(&file).expect("the file") == damaged, "its bytes are as they were");
+}
+
 /// How many rows the disk has for a domain, if it can be asked just now.
 fn stored(fusebox: &Fusebox, domain: &str) -> Option<i64> {
     let disk = rusqlite::Connection::open(fusebox.data().join("fusebox.db")).expect("the database");

@@ -54,6 +54,8 @@ pub enum StartError {
     Tls(#[from] TlsSetupError),
     #[error("keys.list: {0}")]
     List(#[from] ListError),
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     #[error("the admin token: {0}")]
     Token(std::io::Error),
     #[error("the runtime can't start: {0}")]
@@ -138,7 +140,7 @@ impl App {
         let (admin_listener, admin_address) = bind(config.admin.listen, "admin.listen")?;
         let (clock, metrics, health) = (Clock::system(), Arc::new(Metrics::new()), Arc::new(Health::default()));
         let policies = policies(&config, HashMap::new())?;
-        let Kept { directory, store, loaded } = open_store(&inputs, &health, &metrics, &clock);
+        let Kept { directory, store, loaded } = open_store(&inputs, &health, &metrics, &clock)?;
         let token = Token::load_or_create(directory.as_deref()).map_err(StartError::Token)?;
         let now = clock.to_wall(clock.now());
         let gate = Gate::new(Parts {

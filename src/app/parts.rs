@@ -97,40 +97,40 @@ pub(super) struct Kept {
 }
 
 /// Opens the store in the data directory, or, where that can't be used, in memory.
-pub(super) fn open_store(inputs: &Inputs, health: &Health, metrics: &Metrics, clock: &Clock) -> Kept {
-    let trouble = match config::data_dir(inputs) {
-        None => "no data directory: neither --data-dir nor HOME is set".to_owned(),
-        Some(directory) => match store::prepare_dir(&directory) {
-            Err(error) => format!("{}: {error}", directory.display()),
-            Ok(()) => match Store::open(Location::File(&directory.join("fusebox.db"))) {
-                Ok((store, loaded)) => {
-                    store.prune(clock.to_wall(clock.now()));
-                    return Kept { directory: Some(directory), store, loaded };
-                }
-                Err(error) => {
-                    without_persistence(health, metrics, error.to_string());
-                    let (store, loaded) = in_memory();
-                    return Kept { directory: Some(directory), store, loaded };
-                }
-            },
+///
+/// # Errors
+///
+/// If there is no thread for a store even in memory.
+pub(super) fn open_store(
+    inputs: &Inputs,
+    health: &Health,
+    metrics: &Metrics,
+    clock: &Clock,
+) -> Result<Kept, StartError> {
+    let directory =
+        config::data_dir(inputs).ok_or_else(|| "neither --data-dir nor HOME is set".to_owned()).and_then(|path| {
+            store::prepare_dir(&path).map_err(|error| format!("{}: {error}", path.display())).map(|()| path)
+        });
+    let (directory, trouble) = match directory {
+        Ok(path) => match Store::open(Location::File(&path.join("fusebox.db"))) {
+            Ok((store, loaded)) => {
+                store.prune(clock.to_wall(clock.now()));
+                return Ok(Kept { directory: Some(path), store, loaded });
+            }
+            // the token may still be kept there
+            Err(error) => (Some(path), error.to_string()),
         },
+        Err(trouble) => (None, format!("no data directory, and so no admin token but on a terminal: {trouble}")),
     };
     without_persistence(health, metrics, trouble);
-    let (store, loaded) = in_memory();
-    Kept { directory: None, store, loaded }
+    let (store, loaded) = Store::open(Location::Memory)?;
+    Ok(Kept { directory, store, loaded })
 }
 
 fn without_persistence(health: &Health, metrics: &Metrics, why: String) {
     metrics.failed_open[FailOpen::Store].inc();
-    tracing::error!(
-        event = "store",
-        "serving without persistence: nothing outlives this process, and the admin token is known to nobody but its terminal: {why}"
-    );
+    tracing::error!(event = "store", "serving without persistence: nothing outlives this process: {why}");
     health.without_persistence(why);
-}
-
-fn in_memory() -> (Store, store::Loaded) {
-    Store::open(Location::Memory).expect("a store in memory needs nothing but memory")
 }
 
 pub(super) fn upstream_settings(config: &Config, own: &Arc<OwnListeners>) -> Result<upstream::Settings, StartError> {

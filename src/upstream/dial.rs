@@ -48,27 +48,6 @@ impl Dialer {
     /// Those of the resolver; [`UpstreamError::Denied`] or [`UpstreamError::OwnListener`] when no address
     /// may be dialled; else what the attempts came to.
     pub async fn connect(&self, host: &Host, port: u16) -> Result<TcpStream, UpstreamError> {
-        self.connect_judged(host, port, |address| {
-            self.guard.judge(address).map_err(|why| UpstreamError::Denied { address, why })
-        })
-        .await
-    }
-
-    /// Connects to a parent proxy. Who wrote it into the configuration has allowed it: the guard is not asked.
-    ///
-    /// # Errors
-    ///
-    /// As [`Dialer::connect`], but for [`UpstreamError::Denied`].
-    pub async fn connect_to_parent(&self, host: &Host, port: u16) -> Result<TcpStream, UpstreamError> {
-        self.connect_judged(host, port, |_| Ok(())).await
-    }
-
-    async fn connect_judged(
-        &self,
-        host: &Host,
-        port: u16,
-        judge: impl Fn(IpAddr) -> Result<(), UpstreamError>,
-    ) -> Result<TcpStream, UpstreamError> {
         let time_is_up = tokio::time::sleep(self.connect_timeout);
         tokio::pin!(time_is_up);
         let addresses = match host {
@@ -76,7 +55,7 @@ impl Dialer {
             Host::V4(v4) => vec![IpAddr::V4(*v4)],
             Host::V6(v6) => vec![IpAddr::V6(*v6)],
         };
-        let targets = self.permitted(addresses, port, judge)?;
+        let targets = self.permitted(addresses, port)?;
         let mut failure = None;
         tokio::select! {
             stream = race(targets, &mut failure) => stream,
@@ -85,18 +64,13 @@ impl Dialer {
     }
 
     /// The targets that may be dialled, in the order of attempts.
-    fn permitted(
-        &self,
-        addresses: Vec<IpAddr>,
-        port: u16,
-        judge: impl Fn(IpAddr) -> Result<(), UpstreamError>,
-    ) -> Result<Vec<SocketAddr>, UpstreamError> {
+    fn permitted(&self, addresses: Vec<IpAddr>, port: u16) -> Result<Vec<SocketAddr>, UpstreamError> {
         let (mut targets, mut first_refusal) = (Vec::new(), None);
         for address in addresses {
             let target = SocketAddr::new(address, port);
             let verdict = match self.own.contains(target) {
                 true => Err(UpstreamError::OwnListener { address }),
-                false => judge(address),
+                false => self.guard.judge(address).map_err(|why| UpstreamError::Denied { address, why }),
             };
             match verdict {
                 Ok(()) if targets.contains(&target) => {}
